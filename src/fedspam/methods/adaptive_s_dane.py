@@ -123,6 +123,10 @@ def adaptive_s_dane(step_size: float = 1.0, *, convexity: float = 0.0, solver: L
 
     Jiang, Rodomanov, Stich: Stabilized proximal-point methods for federated optimization, 2024, arXiv:2407.07084,
     the adaptive variant; the test is that of the authors' code.
+
+    >>> from fedspam.problems import progress
+    >>> progress(adaptive_s_dane(1e3, solver=Exact()), rounds=40, clients=10) < 0.001
+    True
     """
     return SearchingDane(step_size, convexity, solver, accelerated=False, name="adaptive_s_dane")
 
@@ -137,6 +141,10 @@ def adaptive_acc_s_dane(
 
     where the proxes are around :math:`c_k`, which lies between :math:`x_k` and :math:`v_k`. Where the test fails, the
     weights of both stay, too. Arguments and paper: as `adaptive_s_dane`.
+
+    >>> from fedspam.problems import progress
+    >>> progress(adaptive_acc_s_dane(1e3, solver=Exact()), rounds=40, clients=10) < 0.01
+    True
     """
     return SearchingDane(step_size, convexity, solver, accelerated=True, name="adaptive_acc_s_dane")
 

@@ -283,6 +283,10 @@ def auto_steps(cohort_size: int, *, trials: int = 60) -> AutoSteps:
     Arguments:
         trials: minibatches per client and round; each costs a gradient and a loss. In the first round, clients find the
             rate with as many again, and 20 more.
+
+    >>> from fedspam.problems import progress
+    >>> progress(auto_steps(10), rounds=20, clients=50) < 0.1
+    True
     """
     return AutoSteps(cohort_size, trials)
 

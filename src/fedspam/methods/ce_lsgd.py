@@ -50,6 +50,10 @@ def ce_lsgd(
 
     Patel, Wang, Woodworth, Bullins, Srebro: Towards optimal communication complexity in distributed non-convex
     optimization, 2022, NeurIPS.
+
+    >>> from fedspam.problems import progress
+    >>> progress(ce_lsgd(10, 10, 0.09, 0.2)) < 0.1
+    True
     """
     estimator, start = MVR(fresh_weight, first=first), start_from(start, cohort_size or 1)
     solver = surrogate_steps(local_steps, local_rate, minibatch, recursive=True)
@@ -70,6 +74,10 @@ def bvr_l_sgd(cohort_size: int | None, local_steps: int, local_rate: float, *, m
     The theory asks all clients, ``cohort_size=None``. The other arguments are those of `ce_lsgd`.
 
     Murata, Suzuki: Bias-variance reduced local SGD for less heterogeneous federated learning, 2021, arXiv:2102.03198.
+
+    >>> from fedspam.problems import progress
+    >>> progress(bvr_l_sgd(None, 10, 0.09), rounds=30) < 1e-3
+    True
     """
     solver = surrogate_steps(local_steps, local_rate, minibatch, recursive=True)
     return Factored(Snapshot(), solver, math.inf, cohort_size=cohort_size, name="bvr_l_sgd")

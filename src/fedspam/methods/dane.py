@@ -20,6 +20,10 @@ def dane(step_size: ScheduleLike, *, solver: LocalSolver = LBFGS()) -> Factored:
 
     Shamir, Srebro, Zhang: Communication-efficient distributed optimization using an approximate Newton-type method,
     2014, arXiv:1312.7853.
+
+    >>> from fedspam.problems import progress
+    >>> progress(dane(step_size=10.0, solver=Exact()), rounds=10, clients=10) < 0.001
+    True
     """
     return Factored(CohortGradient(), solver, step_size, movers="average", cohort_size=None, name="dane")
 
@@ -33,6 +37,10 @@ def dane_plus(step_size: ScheduleLike, *, solver: LocalSolver = LBFGS()) -> Fact
     less cost. Non-convex f: :math:`O(\delta F/\epsilon)` rounds with :math:`\gamma \approx 1/\delta`.
 
     Jiang, Rodomanov, Stich: Federated optimization with doubly regularized drift correction, 2024, arXiv:2404.08447.
+
+    >>> from fedspam.problems import progress
+    >>> progress(dane_plus(step_size=10.0, solver=Exact()), rounds=10, clients=10) < 0.001
+    True
     """
     return Factored(CohortGradient(), solver, step_size, movers="one", cohort_size=None, name="dane_plus")
 
@@ -51,6 +59,10 @@ def feddane(
         second_cohort: whether the movers are a second cohort, as in the paper.
 
     Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: FedDANE, 2019, arXiv:2001.01920.
+
+    >>> from fedspam.problems import progress
+    >>> progress(feddane(10, step_size=1.0, solver=Exact()), rounds=30) < 0.1
+    True
     """
     movers = "second" if second_cohort else "average"
     return Factored(CohortGradient(), solver, step_size, movers=movers, cohort_size=cohort_size, name="feddane")

@@ -90,6 +90,10 @@ def dasha_pp(
 
     Tyurin, Richtárik: A computation and communication efficient method for distributed nonconvex problems in the
     partial participation setting, 2022, arXiv:2205.15580, Algorithm 1.
+
+    >>> from fedspam.problems import progress
+    >>> progress(dasha_pp(10, 0.1), clients=20, rounds=200) < 0.01
+    True
     """
     checks.between("omega", omega, 0, float("inf"), remedy="a codec states it: RandK(0.1).omega(params)")
     return DashaPP(step_size, 1 / (2 * omega + 1), fresh_weight, cohort_size)

@@ -74,6 +74,10 @@ def delta_sgd(
 
     Kim, Toghani, Uribe, Kyrillidis: Adaptive federated learning with auto-tuned clients, 2024, arXiv:2306.11201,
     Algorithm 1.
+
+    >>> from fedspam.problems import progress
+    >>> progress(delta_sgd(10, 5, 0.02)) < 0.1
+    True
     """
     steps = SmoothnessSteps(local_rate, amplification, growth, local_steps)
     return FedOpt(steps, Average(), cohort_size, weighted, name="delta_sgd")

@@ -58,6 +58,10 @@ def ef21_pp(cohort_size: int, step_size: ScheduleLike) -> EF21PP:
 
     Fatkhullin, Sokolov, Gorbunov, Li, Richtárik: EF21 with bells & whistles, 2021, arXiv:2110.03294, EF21-PP. Its loop
     begins with the step, ours with the exchange: the same sequence of points.
+
+    >>> from fedspam.problems import progress
+    >>> progress(ef21_pp(10, 0.1), clients=20, rounds=200) < 0.01
+    True
     """
     return EF21PP(step_size, cohort_size)
 

@@ -54,6 +54,10 @@ def acc_extragradient(
 
     Kovalev, Beznosikov, Borodich, Gasnikov, Scutari: Optimal gradient sliding and its application to distributed
     optimization under similarity, 2022, arXiv:2205.15136.
+
+    >>> from fedspam.problems import progress
+    >>> progress(acc_extragradient(step_size=5.0, convexity=1.0, solver=Exact()), rounds=20, clients=10) < 0.001
+    True
     """
     return AccExtragradient(step_size, convexity, solver, None, accelerated=True, name="acc_extragradient")
 

@@ -66,6 +66,10 @@ def fedacg(
 
     Kim, Kim, Han: Communication-efficient federated learning with accelerated client gradient, 2024, arXiv:2201.03172,
     Algorithm 1.
+
+    >>> from fedspam.problems import progress
+    >>> progress(fedacg(10, 5, 0.02)) < 0.1
+    True
     """
     steps = Steps(local_rate, step_size_schedule(step_size), local_steps)
     return FedACG(steps, momentum, cohort_size=cohort_size)

@@ -80,6 +80,10 @@ def fedavgm(
         weighted, optimizer: as `fedavg`.
 
     Hsu, Qi, Brown 2019, arXiv:1909.06335; Reddi et al. 2021, arXiv:2003.00295.
+
+    >>> from fedspam.problems import progress
+    >>> progress(fedavgm(10, 5, 0.02)) < 0.1
+    True
     """
     steps, server = Steps(local_rate, None, local_steps, optimizer), HeavyBall(server_step_size, momentum)
     return FedOpt(steps, server, cohort_size, weighted, name="fedavgm")

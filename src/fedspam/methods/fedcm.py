@@ -141,6 +141,10 @@ def fedcm(
 
     Xu, Wang, Wang, Yao: FedCM: Federated learning with client-level momentum, 2021, arXiv:2106.10874; Cheng, Huang, Wu,
     Yuan: Momentum benefits non-IID federated learning simply and provably, 2024, arXiv:2306.16504, FedAvg-M.
+
+    >>> from fedspam.problems import progress
+    >>> progress(fedcm(10, 5, 0.05), rounds=100) < 0.1
+    True
     """
     numbers = local_rate, server_step_size, fresh_weight
     return FedCM(*numbers, cohort_size, local_steps, variance_reduction=False, name="fedcm")
@@ -168,6 +172,10 @@ def fedcm_vr(
 
     Cheng, Huang, Wu, Yuan: Momentum benefits non-IID federated learning simply and provably, 2024, arXiv:2306.16504,
     FedAvg-M-VR.
+
+    >>> from fedspam.problems import progress
+    >>> progress(fedcm_vr(10, 5, 0.05), rounds=100) < 0.1
+    True
     """
     numbers = local_rate, server_step_size, fresh_weight
     return FedCM(*numbers, cohort_size, local_steps, variance_reduction=True, name="fedcm_vr")
@@ -195,6 +203,10 @@ def scaffold_m(
 
     Cheng, Huang, Wu, Yuan: Momentum benefits non-IID federated learning simply and provably, 2024, arXiv:2306.16504,
     SCAFFOLD-M.
+
+    >>> from fedspam.problems import progress
+    >>> progress(scaffold_m(10, 5, 0.05), rounds=100) < 0.1
+    True
     """
     numbers = local_rate, server_step_size, fresh_weight
     return ScaffoldM(*numbers, cohort_size, local_steps, variance_reduction=False, name="scaffold_m")
@@ -225,6 +237,10 @@ def scaffold_m_vr(
 
     Cheng, Huang, Wu, Yuan: Momentum benefits non-IID federated learning simply and provably, 2024, arXiv:2306.16504,
     SCAFFOLD-M-VR.
+
+    >>> from fedspam.problems import progress
+    >>> progress(scaffold_m_vr(10, 5, 0.05), rounds=100) < 0.1
+    True
     """
     numbers = local_rate, server_step_size, fresh_weight
     return ScaffoldM(*numbers, cohort_size, local_steps, variance_reduction=True, name="scaffold_m_vr")

@@ -66,6 +66,10 @@ def feddyn(
 
     Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: Federated learning based on dynamic regularization, 2021,
     arXiv:2111.04263, Algorithm 1; the sum over the cohort is divided by n, as there and in the authors' code.
+
+    >>> from fedspam.problems import progress
+    >>> progress(feddyn(10, 0.3, solver=Exact()), rounds=60) < 0.01
+    True
     """
     return FedDyn(training(step_size, local_steps, local_rate, solver), cohort_size)
 

@@ -65,6 +65,10 @@ def fedexp(cohort_size: int, local_steps: int, local_rate: ScheduleLike, *, damp
 
     Jhunjhunwala, Wang, Joshi: FedExP: Speeding up federated averaging via extrapolation, 2023, arXiv:2301.09604,
     Algorithm 1.
+
+    >>> from fedspam.problems import progress
+    >>> progress(fedexp(10, 5, 0.08, damping=0.1)) < 0.1
+    True
     """
     steps = Steps(local_rate, local_steps=local_steps)
     return Extrapolated(steps, damping, share=0.5, cohort_size=cohort_size, name="fedexp")
@@ -92,6 +96,10 @@ def fedexprox(
 
     Li, Acharya, Richtárik: The power of extrapolation in federated learning, 2024, arXiv:2405.13766, Algorithm 1;
     Anyszka, Gruntkowska, Tyurin, Richtárik: Tighter performance theory of FedExProx, 2024, arXiv:2410.01410.
+
+    >>> from fedspam.problems import progress
+    >>> progress(fedexprox(10, 0.3, solver=Exact(), damping=0.1)) < 0.1
+    True
     """
     trained = training(step_size, local_steps, local_rate, solver)
     return Extrapolated(trained, damping, share=1.0, cohort_size=cohort_size, name="fedexprox")

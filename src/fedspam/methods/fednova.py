@@ -95,6 +95,10 @@ def fednova(
 
     Wang, Liu, Liang, Joshi, Poor: Tackling the objective inconsistency problem in heterogeneous federated
     optimization, 2020, arXiv:2007.07481.
+
+    >>> from fedspam.problems import progress
+    >>> progress(fednova(10, 5, 0.05)) < 0.1
+    True
     """
     return FedNova(local_rate, server_step_size, momentum, weight_decay, cohort_size, local_steps, weighted)
 

@@ -187,6 +187,10 @@ def fedadam(
 
     Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: Adaptive federated optimization, 2021,
     arXiv:2003.00295, Algorithm 2.
+
+    >>> from fedspam.problems import progress
+    >>> progress(fedadam(10, 5, 0.02, 0.05), rounds=100) < 0.1
+    True
     """
     steps = Steps(local_rate, None, local_steps, optimizer)
     server = Adaptive(server_step_size, momentum, square_momentum, adaptivity, rule="adam")

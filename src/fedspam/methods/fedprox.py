@@ -31,6 +31,10 @@ def fedprox(
 
     Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated optimization in heterogeneous networks, 2020,
     arXiv:1812.06127, Algorithm 2; without dissimilarity assumptions: Yuan, Li 2022, arXiv:2206.05187.
+
+    >>> from fedspam.problems import progress
+    >>> progress(fedprox(10, 1.0, local_steps=5, local_rate=0.08)) < 0.1
+    True
     """
     trained = training(step_size, local_steps, local_rate, solver, optimizer)
     return FedOpt(trained, Average(server_step_size), cohort_size, weighted, name="fedprox")

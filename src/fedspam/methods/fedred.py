@@ -61,6 +61,10 @@ def fedred(local_rate: float, regularization: float, probability: float, *, mode
             that client moves.
 
     Jiang, Rodomanov, Stich: Federated optimization with doubly regularized drift correction, 2024, arXiv:2404.08447.
+
+    >>> from fedspam.problems import progress
+    >>> progress(fedred(0.1, 0.1, 0.1), rounds=20) < 0.01
+    True
     """
     return FedRed(local_rate, regularization, probability, model)
 
@@ -72,6 +76,10 @@ def fedred_memory(local_rate: float, regularization: float, probability: float) 
         \text{ at first, as in the authors' code}
 
     With :math:`\lambda = 0` and controls that are first 0 it would be `scaffnew`.
+
+    >>> from fedspam.problems import progress
+    >>> progress(fedred_memory(0.1, 0.1, 0.1), rounds=40) < 0.01
+    True
     """
     return ScaffNew(local_rate, probability, regularization, gradients_first=True, name="fedred_memory")
 

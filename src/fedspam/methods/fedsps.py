@@ -63,6 +63,10 @@ def fedsps(
         lower_bound: :math:`\ell`, of the losses; 0 for losses that are not negative.
 
     Mukherjee, Loizou, Stich: Locally adaptive federated learning, 2024, arXiv:2307.06306, Algorithm 1.
+
+    >>> from fedspam.problems import progress
+    >>> progress(fedsps(10, 5, 0.05, lower_bound=-100.0)) < 0.1
+    True
     """
     steps = PolyakSteps(local_rate, scale, lower_bound, local_steps)
     return FedOpt(steps, Average(), cohort_size, weighted, name="fedsps")

@@ -128,6 +128,10 @@ def locodl(
 
     Condat, Maranjyan, Richtárik: LoCoDL: communication-efficient distributed learning with local training and
     compression, 2024, arXiv:2403.04348, Algorithm 1; from memory. Tests confirm the rate of the theorem on quadratics.
+
+    >>> from fedspam.problems import progress
+    >>> progress(locodl(0.1, 0.3), rounds=100) < 0.01
+    True
     """
     checks.positive("local_rate", local_rate, "try 1 / L")
     checks.between("omega", omega, 0, float("inf"), remedy="a codec states it: RandK(0.1).omega(params)")

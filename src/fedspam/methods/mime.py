@@ -124,6 +124,10 @@ def mime(
 
     Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh: Breaking the centralized barrier for cross-device federated
     learning (Mime), 2021, arXiv:2008.03606, Algorithm 1 and Table 2.
+
+    >>> from fedspam.problems import progress
+    >>> progress(mime(20, 10, 0.09)) < 1e-3
+    True
     """
     base = Plain() if base is None else base
     name = {Momentum: "mime_momentum", Adam: "mime_adam"}.get(type(base), "mime")
@@ -149,6 +153,10 @@ def mime_mvr(
         start, first: as in `fedspam.spam_pp`.
 
     Karimireddy et al.: Mime, 2021, arXiv:2008.03606; the printed s is :math:`(g_{k-1}, x_{k-1})`.
+
+    >>> from fedspam.problems import progress
+    >>> progress(mime_mvr(10, 10, 0.09, 0.2)) < 0.1
+    True
     """
     estimator, start = MVR(fresh_weight, first=first), start_from(start, cohort_size)
     solver = surrogate_steps(local_steps, local_rate, minibatch, recursive=False)

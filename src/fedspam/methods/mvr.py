@@ -28,6 +28,10 @@ def mvr(
         start, scale, first: as `spam_pp`.
 
     Cutkosky, Orabona: Momentum-based variance reduction in non-convex SGD, 2019, arXiv:1905.10018.
+
+    >>> from fedspam.problems import progress
+    >>> progress(mvr(10, step_size=0.1, fresh_weight=0.2), rounds=100, clients=50) < 0.1
+    True
     """
     estimator, start = MVR(fresh_weight, scale, first), start_from(start, cohort_size)
     return Factored(estimator, None, step_size, start, movers="server", cohort_size=cohort_size, name="mvr")

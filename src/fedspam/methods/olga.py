@@ -142,6 +142,10 @@ def olga(
 
     Bylinkin, Beznosikov: Accelerated methods with compressed communications for distributed optimization problems
     under data similarity, 2024, arXiv:2412.16414, Algorithms 1 and 2.
+
+    >>> from fedspam.problems import progress
+    >>> progress(olga(2.0, 0.5, mixing=0.5, convexity=1.0, solver=Exact()), rounds=30, clients=10) < 0.01
+    True
     """
     checks.between("probability", probability, 0, 1, open_low=True)
     checks.between("mixing", mixing, 0, 1, open_low=True)

@@ -119,6 +119,10 @@ def padamfed(cohort_size: int, local_steps: int, rounds: int, *, variance_reduct
 
     Yan, Zhang, Wang, Cao: Problem-parameter-free federated learning, 2025, ICLR. PAdaMFed-VR follows a published
     implementation, with g as the mean of all directions; PAdaMFed is from memory.
+
+    >>> from fedspam.problems import progress
+    >>> progress(padamfed(10, 5, rounds=100), clients=20) < 0.2
+    True
     """
     checks.whole("cohort_size", cohort_size, 1)
     checks.whole("local_steps", local_steps, 1)

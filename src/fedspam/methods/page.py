@@ -40,6 +40,10 @@ def page(cohort_size: int, step_size: ScheduleLike, probability: ScheduleLike, *
             :math:`\sigma^2` / many, and the population may be infinite.
 
     Li, Bao, Zhang, Richtárik: PAGE, 2021, arXiv:2008.10898.
+
+    >>> from fedspam.problems import progress
+    >>> progress(page(5, step_size=0.1, probability=0.2), rounds=100) < 0.01
+    True
     """
     estimator = PAGE(probability, many)
     return Factored(estimator, None, step_size, movers="server", cohort_size=cohort_size, name="page")
@@ -60,6 +64,10 @@ def sarah(cohort_size: int, step_size: ScheduleLike, period: int) -> Factored:
         period: m.
 
     Nguyen, Liu, Scheinberg, Takáč: SARAH, 2017, arXiv:1703.00102.
+
+    >>> from fedspam.problems import progress
+    >>> progress(sarah(5, step_size=0.1, period=5), rounds=100) < 0.01
+    True
     """
     checks.whole("period", period, 1)
     estimator = PAGE(Periodic(period))

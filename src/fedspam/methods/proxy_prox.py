@@ -62,6 +62,10 @@ def proxy_prox(
 
     Gaucher, Dieuleveut, Hendrikx: From inexact gradients to Byzantine robustness: acceleration and optimization under
     similarity, 2026, arXiv:2602.03329.
+
+    >>> from fedspam.problems import progress
+    >>> progress(proxy_prox(None, step_size=5.0, solver=Exact()), rounds=10, clients=10) < 0.001
+    True
     """
     return ProxyProx(solver, step_size, cohort_size, proxy)
 

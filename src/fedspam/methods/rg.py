@@ -34,6 +34,10 @@ def rg_saga(
 
     Jiang, Rodomanov, Stich: Non-convex federated optimization under cost-aware client selection, 2025,
     arXiv:2512.05327.
+
+    >>> from fedspam.problems import progress
+    >>> progress(rg_saga(3, step_size=2.0, pull=0.3, solver=Exact()), rounds=40, clients=10) < 0.01
+    True
     """
     estimator = RecursiveSAGA(pull, synchronizations)
     return Factored(estimator, solver, step_size, movers="delegate", cohort_size=cohort_size, name="rg_saga")
@@ -53,6 +57,10 @@ def rg_svrg(
 
     When the anchor moves, everyone is asked. The paper counts three gradients up; here clients know :math:`\beta` and
     send one combined vector. Arguments: as `rg_saga`.
+
+    >>> from fedspam.problems import progress
+    >>> progress(rg_svrg(3, step_size=2.0, pull=0.3, probability=0.3, solver=Exact()), rounds=40, clients=10) < 0.01
+    True
     """
     estimator = RecursiveSVRG(pull, probability)
     return Factored(estimator, solver, step_size, movers="delegate", cohort_size=cohort_size, name="rg_svrg")

@@ -107,6 +107,10 @@ def s_dane(
         convexity: :math:`\mu`, of f; 0 is always valid.
 
     Jiang, Rodomanov, Stich: Stabilized proximal-point methods for federated optimization, 2024, arXiv:2407.07084.
+
+    >>> from fedspam.problems import progress
+    >>> progress(s_dane(None, step_size=5.0, solver=Exact()), rounds=20, clients=10) < 0.001
+    True
     """
     return StableDane(step_size, convexity, solver, cohort_size, accelerated=False, name="s_dane")
 
@@ -123,6 +127,10 @@ def acc_s_dane(
     where the clients' problems are those of `s_dane` around :math:`c_k`. The paper's A and B grow without bound where
     :math:`\mu > 0`; only their ratio matters, which is the A here. It takes :math:`O(\sqrt{\delta/\mu}\log 1/\epsilon)`
     rounds. Arguments and paper: as `s_dane`.
+
+    >>> from fedspam.problems import progress
+    >>> progress(acc_s_dane(None, step_size=5.0, convexity=1.0, solver=Exact()), rounds=20, clients=10) < 0.001
+    True
     """
     return StableDane(step_size, convexity, solver, cohort_size, accelerated=True, name="acc_s_dane")
 

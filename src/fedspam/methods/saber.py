@@ -24,6 +24,10 @@ def saber(
 
     Mishchenko, Li, Fan, Venieris: Federated learning under second-order data heterogeneity, 2023,
     OpenReview jkhVrIllKg.
+
+    >>> from fedspam.problems import progress
+    >>> progress(saber(5, step_size=1.0, probability=0.25, solver=Exact()), rounds=40) < 0.01
+    True
     """
     return Factored(PAGE(probability), solver, step_size, movers="one", cohort_size=cohort_size, name="saber")
 
@@ -40,6 +44,10 @@ def saber_partial(
 
     Arguments:
         many: number of clients that stand for everyone.
+
+    >>> from fedspam.problems import progress
+    >>> progress(saber_partial(5, 15, step_size=1.0, probability=0.25, solver=Exact()), rounds=40) < 0.1
+    True
     """
     estimator = PAGE(probability, many)
     return Factored(estimator, solver, step_size, movers="average", cohort_size=cohort_size, name="saber_partial")

@@ -95,6 +95,10 @@ def scaffnew(local_rate: float, probability: float) -> ScaffNew:
         probability: p in (0, 1]; 1 is gradient descent.
 
     Mishchenko, Malinovsky, Stich, Richtárik: ProxSkip, 2022, arXiv:2202.09357, Algorithm 2.
+
+    >>> from fedspam.problems import progress
+    >>> progress(scaffnew(0.1, 0.3)) < 0.01
+    True
     """
     return ScaffNew(local_rate, probability)
 

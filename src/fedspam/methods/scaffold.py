@@ -109,6 +109,10 @@ def scaffold(
             c`, and with option II :math:`c_i^+` is the mean of what T made of the gradients.
 
     Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD, 2020, arXiv:1910.06378, Algorithm 1.
+
+    >>> from fedspam.problems import progress
+    >>> progress(scaffold(10, 5, 0.05)) < 0.01
+    True
     """
     name = "scaffold_gradient" if option == "gradient" else "scaffold"
     steps = Steps(local_rate, None, local_steps, optimizer)

@@ -28,6 +28,10 @@ def sppm(step_size: ScheduleLike, *, solver: LocalSolver = LBFGS()) -> Factored:
     :math:`x_* = \mathrm{prox}_{\gamma f_\xi}(x_* + \gamma\nabla f_\xi(x_*))`, whose mean is :math:`x_*`.)
 
     Bertsekas 2011; Asi, Duchi 2019; the bound as in Khaled, Jin 2022, arXiv:2209.02257.
+
+    >>> from fedspam.problems import progress
+    >>> progress(sppm(step_size=0.3, solver=Exact())) < 0.1
+    True
     """
     return Factored(OwnGradient(), solver, step_size, name="sppm")
 
@@ -75,6 +79,10 @@ def sppm_as(cohort_size: int, step_size: ScheduleLike, local_rate: ScheduleLike,
 
     Yi, Kharisov, Sokolov, Richtárik: Cohort squeeze: beyond a single communication round per cohort in cross-device
     federated learning, 2024, arXiv:2406.01115.
+
+    >>> from fedspam.problems import progress
+    >>> progress(sppm_as(10, 0.5, 0.1, exchanges=5)) < 0.1
+    True
     """
     return CohortProx(step_size, local_rate, cohort_size, exchanges)
 

@@ -153,6 +153,10 @@ def storm(cohort_size: int, *, kappa: float = 1.0, w: float = 10.0, c: float = 1
         c: the ratio of fresh weight to squared step size, of the order of L².
 
     Cutkosky, Orabona: Momentum-based variance reduction in non-convex SGD, 2019, arXiv:1905.10018, Algorithm 1.
+
+    >>> from fedspam.problems import progress
+    >>> progress(storm(10, kappa=0.5, c=10.0), rounds=200, clients=50) < 0.1
+    True
     """
     return Storm(StormRule(kappa, w, c), cohort_size=cohort_size, name="storm")
 
@@ -169,6 +173,10 @@ def storm_plus(cohort_size: int, *, step_size: float = 1.0) -> Storm:
         step_size: :math:`\gamma`; 1 in the paper.
 
     Levy, Kavis, Cevher: STORM+, 2021, arXiv:2111.01040.
+
+    >>> from fedspam.problems import progress
+    >>> progress(storm_plus(10), rounds=200, clients=50) < 0.1
+    True
     """
     return Storm(StormPlusRule(step_size), cohort_size=cohort_size, name="storm_plus")
 
@@ -189,6 +197,10 @@ def meta_storm(
         exponent: r in (0, 1/2]; the paper's pair of exponents adds up as :math:`r + 2q = 1`.
 
     Liu, Nguyen, Nguyen, Ene, Nguyen: META-STORM, 2022, arXiv:2209.14853.
+
+    >>> from fedspam.problems import progress
+    >>> progress(meta_storm(10, step_size=0.3), rounds=200, clients=50) < 0.1
+    True
     """
     return Storm(MetaStormRule(step_size, a, b, exponent), cohort_size=cohort_size, name="meta_storm")
 

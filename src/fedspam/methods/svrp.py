@@ -115,6 +115,10 @@ def svrp(step_size: ScheduleLike, probability: ScheduleLike, *, solver: LocalSol
     non-convex ones.
 
     Khaled, Jin: Faster federated optimization under second-order similarity, 2022, arXiv:2209.02257.
+
+    >>> from fedspam.problems import progress
+    >>> progress(svrp(step_size=2.0, probability=0.1, solver=Exact()), clients=10) < 0.001
+    True
     """
     return Svrp(step_size, probability, solver)
 
@@ -135,6 +139,10 @@ def catalyzed_svrp(
         period: rounds for each outer step.
 
     Paper: as `svrp`.
+
+    >>> from fedspam.problems import progress
+    >>> progress(catalyzed_svrp(2.0, 0.1, pull=0.1, convexity=1.0, period=10, solver=Exact()), clients=10) < 0.001
+    True
     """
     checks.whole("period", period, 1)
     return Svrp(step_size, probability, solver, Catalyst(pull, convexity, period), "catalyzed_svrp")

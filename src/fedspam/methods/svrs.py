@@ -37,6 +37,10 @@ def svrs(
 
     Lin, Han, Ye, Zhang: Stochastic distributed optimization under average second-order similarity, 2023,
     arXiv:2304.07504.
+
+    >>> from fedspam.problems import progress
+    >>> progress(svrs(2, step_size=1.0, probability=0.2, solver=Exact()), rounds=40, clients=10) < 0.01
+    True
     """
     return Factored(SVRG(probability), solver, step_size, movers="delegate", cohort_size=cohort_size, name="svrs")
 
@@ -104,6 +108,10 @@ def acc_svrs(
         length: :math:`\alpha`; None for :math:`\gamma/(2p\tau)`.
 
     Paper: as `svrs`.
+
+    >>> from fedspam.problems import progress
+    >>> progress(acc_svrs(2, 1.0, 0.2, mixing=0.5, convexity=1.0, solver=Exact()), rounds=60, clients=10) < 0.01
+    True
     """
     checks.between("mixing", mixing, 0, 1, open_low=True)
     checks.between("probability", probability, 0, 1, open_low=True)
