@@ -11,7 +11,7 @@ import subprocess
 
 import pytest
 
-from fedspam.app import new
+from fedspam.app.commands import new
 
 yaml = pytest.importorskip("yaml", reason="needs PyYAML, which Flower brings: pip install '.[flower]'")
 HELM = shutil.which("helm")
