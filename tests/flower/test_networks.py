@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from fedspam import Ragged, auto, fedavg, simulate, spam_ppa
-from fedspam.methods import scaffold
+from fedspam.methods import auto_steps, scaffold
 from fedspam.models import Normalization, from_torch, own_statistics, state_dict, with_group_norm
 from fedspam.solvers import GradientDescent
+from small_resnet import METHODS as RESNET, PAIRS as RESNETS, bright, model_of, resnet, right
 
 pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 from flwr.app import Context, RecordDict
@@ -27,6 +28,7 @@ from fedspam.flower import (
     torch_clients,
     torch_params,
 )
+from fedspam.flower.client.export import TracedClient
 from fedspam.flower.wire.schema import Schema
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install '.[torch]'")
@@ -191,9 +193,58 @@ def test_methods_that_would_leave_statistics_where_they_began_are_refused():
     for method in (METHODS["spam_ppa"](3), METHODS["auto"](3)):
         with pytest.raises(ValueError, match="only local steps move them"):
             Schema.of(method, first)
+    with pytest.raises(ValueError, match="sites without JAX"):
+        TracedClient()(first)
     client = clients_with(from_torch(net(), normalization="recalibrated").loss, rows)(context())
     with pytest.raises(ValueError, match=r"Normalization\('recalibrated'\)"):
         METHODS["fedavg"](3).train(client, jax.random.key(0), x=first, local_rate=0.1)
     client = torch_clients(net, cross_entropy, loader, normalization="recalibrated")(context())
     with pytest.raises(ValueError, match=r"Normalization\('recalibrated'\)"):
         METHODS["fedavg"](3).train(client, jax.random.key(0), x=first, local_rate=0.1)
+
+
+@pytest.mark.parametrize(
+    ("policy", "name"),
+    [
+        pytest.param(*pair, marks=pytest.mark.slow if pair == ("averaged", "fedavg") else pytest.mark.thorough)
+        for pair in RESNETS
+    ],
+    ids=["-".join(pair) for pair in RESNETS],
+)
+def test_a_resnet_with_dropout_and_crops_trains_over_flower_and_goes_back_to_pytorch(policy, name):
+    """The simulator's draws of rows, crops and dropout, so its iterates; plain PyTorch has the clients' accuracy."""
+    model, data = model_of(resnet(torch), policy), bright()
+    parts = np.cumsum(data.sizes)[:-1]
+    columns = {column: np.split(values, parts) for column, values in data.examples.items()}
+    client = lambda id: {column: values[id] for column, values in columns.items()}
+    method = Normalization(policy).around(auto_steps(3) if name == "auto" else RESNET[name], model.init(0))
+    own = {}  # number of rows -> what the client predicts with
+
+    def judge(oracle, params):
+        rows, _ = oracle.rows_and_shares()
+        own[int(oracle.count)] = params
+        return {"accuracy": float(model.accuracy(params, rows))}
+
+    app = client_app(clients_with(model.loss, client, batch=6), method, model.init(0), metrics=judge)
+    strategy = FedspamStrategy(method, model.init(0), seed=7, min_available_nodes=3, fraction_evaluate=1.0)
+    result = strategy.start(LoopbackGrid(app, 3), to_arrays(model.init(0)), 1, 300.0)
+    found = to_params(result.arrays, model.init(0))
+    due = simulate(RESNET[name], data.population(model.loss, batch=6), model.init(0), rounds=1, key=7, record=())
+    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(due.params), strict=True):
+        # ten steps through four normalizations of six rows, each of which divides rounding by a deviation
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3)
+    plain = with_group_norm(resnet(torch)) if policy == "group" else resnet(torch)
+    shares = []
+    for id, size in enumerate(data.sizes):
+        plain.load_state_dict(state_dict(model, own[int(size)]))
+        shares.append(right(torch, plain, client(id)))
+    # one row near the border may fall to either side
+    plain_accuracy = np.average(shares, weights=data.sizes)
+    assert result.evaluate_metrics_clientapp[1]["accuracy"] == pytest.approx(plain_accuracy, abs=1.01 / sum(data.sizes))
+
+
+def test_statistics_over_all_batches_so_far_are_refused():
+    module = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6, momentum=None))
+    for build in (from_torch, torch_params):
+        with pytest.raises(ValueError, match=r"momentum=None.*give it a momentum"):
+            build(module, normalization="averaged")

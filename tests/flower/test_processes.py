@@ -6,10 +6,12 @@ Each test is bounded in time, and everything it starts ends with it.
 import json
 import os
 import re
+import runpy
 import signal
 import urllib.request
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -267,6 +269,44 @@ def test_a_secure_sum_on_processes(tmp_path):
         clear = simulated("secure", 2).params
         np.testing.assert_allclose(params, clear, rtol=TOLERANCE, atol=TOLERANCE)  # float32 hides rounding to 2^-33
         assert world.log("flwr").count("unmask: 3 of 3") == 3  # the start and two rounds
+
+
+NETWORK = """
+import numpy as np, torch
+from fedspam import Ragged, fedavg
+from fedspam.models import Normalization, from_torch
+
+torch.manual_seed(0)
+module = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6), torch.nn.ReLU(), torch.nn.Linear(6, 3))
+model = from_torch(module, normalization="recalibrated", compiled=True)
+made = np.random.default_rng(0)
+rows = [
+    {"features": made.normal(2, size=(n, 4)).astype(np.float32), "label": np.arange(n, dtype=np.int32) % 3}
+    for n in (6, 9, 4)
+]
+clients, first, secure = Ragged.of(rows, model.loss, batch=3), model.init(0), None
+plain = fedavg(3, 2, 0.1)
+
+def method(context):
+    return Normalization("recalibrated").around(plain, first)
+"""
+
+
+@pytest.mark.thorough  # a federation of its own
+def test_running_statistics_on_processes(tmp_path):
+    pytest.importorskip("torch", reason="needs PyTorch: pip install '.[torch]'")
+    with closing(World(tmp_path)) as world:
+        task = tmp_path / "app" / "trial" / "task.py"
+        task.write_text(NETWORK)
+        own = runpy.run_path(str(task))  # what the processes import
+        world.federation().begin("network", rounds=2, timeout=600.0)  # tracing a module takes its time
+        world.end()
+        params, done = restore(own["method"](None), own["clients"], own["first"], world.folder / "network")
+        assert not records.read(world.folder / "network")[1]["void"].any()
+    due = simulate(own["plain"], own["clients"], own["first"], rounds=2, key=7).params
+    assert done == 2
+    for ours, theirs in zip(jax.tree.leaves(params), jax.tree.leaves(due), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 @pytest.mark.thorough  # tests/flower/test_template.py runs Flower's simulation too

@@ -7,11 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedspam import Evaluation, auto, fedavg, simulate, spam_ppa
-from fedspam.datasets import FederatedData
-from fedspam.methods import scaffold
-from fedspam.models import Images, from_torch, own_statistics, softmax_regression, state_dict
-from fedspam.solvers import GradientDescent
+from fedspam import Evaluation, simulate
+from fedspam.models import Images, own_statistics, softmax_regression, state_dict
+from small_resnet import METHODS, PAIRS, bright, model_of, resnet
 
 ROWS = np.random.default_rng(0).normal(size=(5, 3, 6, 6)).astype(np.float32)
 
@@ -69,42 +67,7 @@ def test_a_network_of_ours_sees_crops_in_training_alone():
     assert not np.allclose(trained(jax.random.key(0)), trained(None))
 
 
-def resnet(torch):
-    """Two residual blocks with batch normalization, and dropout before the last layer."""
-    from torch_zoo import Basic
-
-    torch.manual_seed(0)
-    return torch.nn.Sequential(
-        torch.nn.Conv2d(3, 4, 3, 1, 1, bias=False), torch.nn.BatchNorm2d(4), torch.nn.ReLU(), Basic(4, 8, 2),
-        torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Dropout(0.2), torch.nn.Linear(8, 3),
-    )  # fmt: skip
-
-
-def bright():
-    """Images whose label is their brightest channel, unequally many per client."""
-    made = np.random.default_rng(0)
-    clients = []
-    for number, count in enumerate((12, 8, 16)):
-        label = made.integers(0, 3, count).astype(np.int32)
-        images = made.normal(size=(count, 3, 8, 8)).astype(np.float32)
-        images[np.arange(count), label] += 1.5
-        clients.append((str(number), {"features": images, "label": label}))
-    return FederatedData.of(clients)
-
-
-METHODS = {
-    "fedavg": fedavg(3, 10, 0.1),
-    "scaffold": scaffold(3, 10, 0.1),
-    "spam_ppa": spam_ppa(3, 0.5, 0.5, solver=GradientDescent(steps=5, local_rate=0.1, minibatch=True)),
-    "auto": auto(3),
-}
 ONCE = (("averaged", "scaffold"), ("local", "fedavg"), ("recalibrated", "auto"), ("group", "spam_ppa"))
-PAIRS = [
-    (policy, name)
-    for policy in ("averaged", "local", "recalibrated", "group")
-    for name in METHODS
-    if policy != "averaged" or name in ("fedavg", "scaffold")  # the others are refused: test_policies.py
-]
 
 
 @pytest.mark.parametrize(
@@ -117,8 +80,7 @@ PAIRS = [
 def test_a_resnet_of_pytorch_learns_and_goes_back_to_pytorch(policy, name):
     torch = pytest.importorskip("torch", reason="pip install '.[torch]'")
     module, data = resnet(torch), bright()
-    images = Images(crop=1, flip=True, mean=(0.5, 0.5, 0.5), deviation=(1.2, 1.2, 1.2))
-    model = dataclasses.replace(from_torch(module, normalization=policy, compiled=True), images=images)
+    model = model_of(module, policy)
     clients = data.population(model.loss, batch=8)
     run = simulate(METHODS[name], clients, model.init(0), rounds=8, key=0, record=())
     judge = Evaluation.of(data, model.correct)

@@ -27,7 +27,7 @@ from fedspam.models.aten import Batch
 from fedspam.models.model import Model
 from fedspam.models.normalization import batch_norm, group_norm, groups_of
 from fedspam.models.policies import Normalization, normalization_of
-from fedspam.models.torch_graph import TorchNetwork, statistics_of, with_group_norm
+from fedspam.models.torch_graph import TorchNetwork, check_momentum, statistics_of, with_group_norm
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -149,7 +149,7 @@ def _equinox_norm() -> Any:
     """Equinox's batch normalization over the real rows of a batch, or in groups."""
     import equinox
 
-    class Norm(equinox.nn.StatefulLayer):
+    class EquinoxNorm(equinox.nn.StatefulLayer):
         part: Any
         kept: Any
         train: bool = equinox.field(static=True)
@@ -169,7 +169,7 @@ def _equinox_norm() -> Any:
             )  # fmt: skip
             return y[lax.axis_index(part.axis_name)], state.set(part.batch_state_index, (new["mean"], new["var"]))
 
-    return Norm
+    return EquinoxNorm
 
 
 def from_flax(
@@ -245,7 +245,7 @@ def _flax_norm() -> Any:
     """Flax's batch normalization over the real rows of a batch."""
     from flax import nnx
 
-    class Norm(nnx.BatchNorm):
+    class FlaxNorm(nnx.BatchNorm):
         groups: int  # 0 for batch normalization
         batch: Any
 
@@ -265,7 +265,7 @@ def _flax_norm() -> Any:
             self.mean[...], self.var[...] = new["mean"], new["var"]
             return y
 
-    return Norm
+    return FlaxNorm
 
 
 def from_torch(
@@ -300,6 +300,7 @@ def from_torch(
     policy = normalization_of(normalization)
     if policy is not None and policy.policy == "group":
         module = with_group_norm(module)
+    check_momentum(module)
     kinds = {str(leaf.dtype).removeprefix("torch.") for leaf in module.parameters()}
     if len(kinds) > 1:
         raise ValueError(f"the module has parameters of {sorted(kinds)}; convert it to one dtype, as with .float()")

@@ -52,7 +52,7 @@ class TorchNetwork(Brief):
 
     def norm_params(self) -> tuple[str, ...]:
         """The affine parameters of batch normalization."""
-        kinds = _batch_norms()
+        kinds = batch_norms()
         return tuple(
             f"{path}.{name}" if path else name
             for path, part in self.module.named_modules()
@@ -329,7 +329,8 @@ def _array(leaf: Any) -> Array:
     )
 
 
-def _batch_norms() -> tuple[type[Any], ...]:
+def batch_norms() -> tuple[type[Any], ...]:
+    """The layers whose running statistics a policy keeps."""
     from torch.nn.modules.batchnorm import _BatchNorm
 
     return (_BatchNorm,)
@@ -347,6 +348,16 @@ def statistics_of(module: Any) -> dict[str, Any]:
     }
 
 
+def check_momentum(module: Any) -> None:
+    """Refuse running statistics that are means over all batches so far, of which no policy keeps the number."""
+    for name, part in module.named_modules():
+        if isinstance(part, batch_norms()) and part.track_running_stats and part.momentum is None:
+            raise ValueError(
+                f"{name or 'the module'} has momentum=None, a mean over all batches so far, whose number does not "
+                "travel; give it a momentum, such as 0.1"
+            )
+
+
 def with_group_norm(module: Any) -> Any:
     """A copy with group normalization in place of batch normalization, and the affine parameters that it had.
 
@@ -355,7 +366,7 @@ def with_group_norm(module: Any) -> Any:
     import torch
 
     def converted(part: Any) -> Any:
-        if isinstance(part, _batch_norms()):
+        if isinstance(part, batch_norms()):
             new = torch.nn.GroupNorm(groups_of(part.num_features), part.num_features, part.eps, affine=part.affine)
             if part.affine:
                 new.weight, new.bias = part.weight, part.bias

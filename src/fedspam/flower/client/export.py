@@ -25,6 +25,7 @@ from fedspam import __version__
 from fedspam._internal import checks, files, prng, trees
 from fedspam._internal.packing import Floats
 from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam.clients import parted
 from fedspam.federation import perform, works_of
 from fedspam.federation.codecs import Codecs, CodecsLike
 from fedspam.federation.codecs.fields import in_order
@@ -429,6 +430,8 @@ class TracedClient:
 
 
 def _asked(params: Params, *minibatch: Any) -> Scalar:
+    if parted(params)[1] is not None:
+        raise ValueError("sites without JAX keep no running statistics; give the module's normalization='group'")
     options = {"seeded": len(minibatch) > 0, "numbered": len(minibatch) > 1}
 
     @jax.custom_vjp

@@ -26,7 +26,7 @@ from fedspam.clients.ragged import UNMOVED, UNWRAPPED
 from fedspam.flower.client.app import client_app, partition_of
 from fedspam.flower.client.buffers import check_buffers
 from fedspam.models.policies import Normalization, normalization_of, of_moments
-from fedspam.models.torch_graph import statistics_of, with_group_norm
+from fedspam.models.torch_graph import batch_norms, check_momentum, statistics_of, with_group_norm
 
 if TYPE_CHECKING:
     import torch
@@ -174,7 +174,8 @@ class LoaderOracle:
 
     def moments(self, params: Params, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Scalar, Params]:
         """The number of rows, and the sums of means and of squares over all of them."""
-        like = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in shapes.items()}
+        kind = jnp.result_type(jnp.float32, *jax.tree.leaves(params))
+        like = {name: jax.ShapeDtypeStruct(shape, kind) for name, shape in shapes.items()}
         return self.weight, jax.pure_callback(self._answer.moments, like, self.hosted.id, params)
 
     def own(self, params: Params) -> Params:
@@ -258,14 +259,14 @@ class TorchAnswer:
 
         module, _ = self.loaded(params)
         module.eval()
-        rows, found = self.rows(int(client)), {}
+        rows, found, kind = self.rows(int(client)), {}, jnp.result_type(jnp.float32, *jax.tree.leaves(params))
 
         def note(part: Any, given: tuple[Any, ...]) -> None:
             inputs = given[0]
             axes = [axis for axis in range(inputs.ndim) if axis != 1]
             found[part] = (inputs.mean(axes), (inputs**2).mean(axes))
 
-        norms = {name: part for name, part in module.named_modules() if isinstance(part, _kept_norms())}
+        norms = {name: part for name, part in module.named_modules() if isinstance(part, batch_norms())}
         for part in norms.values():
             part.train()
         handles = [part.register_forward_pre_hook(note) for part in norms.values()]
@@ -278,7 +279,7 @@ class TorchAnswer:
         sums = {}
         for name, part in norms.items():
             for statistic, leaf in zip(("running_mean", "running_var"), found[part], strict=True):
-                sums[f"{name}.{statistic}" if name else statistic] = rows.count * _array(leaf)
+                sums[f"{name}.{statistic}" if name else statistic] = np.asarray(rows.count * _array(leaf), kind)
         return sums
 
     def predicted(self, client: Any, params: Params) -> np.ndarray:
@@ -286,10 +287,10 @@ class TorchAnswer:
         import torch
 
         module, _ = self.loaded(params)
-        rows, total, chosen = self.rows(int(client)), 0.0, self.rows(int(client)).all()
+        rows, total = self.rows(int(client)), 0.0
         module.eval()
         with torch.no_grad():
-            for number, indices in enumerate(chosen):
+            for number, indices in enumerate(rows.all()):
                 total += len(indices) * self._loss(module, rows, indices, (number,)).item()
         return np.asarray(total / rows.count, jnp.result_type(*jax.tree.leaves(params)))
 
@@ -388,15 +389,9 @@ def _prepared(module: Any, policy: Normalization | None) -> Any:
     """The module as the policy trains it, if no array of it would be lost."""
     if policy is not None and policy.policy == "group":
         module = with_group_norm(module)
-    check_buffers(module, kept=() if policy is None else _kept_norms())
+    check_buffers(module, kept=() if policy is None else batch_norms())
+    check_momentum(module)
     return module
-
-
-def _kept_norms() -> tuple[type[Any], ...]:
-    """The layers whose running statistics a policy keeps."""
-    from torch.nn.modules.batchnorm import _BatchNorm
-
-    return (_BatchNorm,)
 
 
 def _statistics(module: Any) -> dict[str, Any]:
@@ -427,7 +422,7 @@ def _doubled(module: Any) -> Iterator[None]:
         # the rounding of x minus its mean would be divided by the root of epsilon
         return None if count > 1 else 0 * output + (0 if part.bias is None else part.bias)
 
-    norms = [part for part in module.modules() if isinstance(part, _kept_norms()) and part.track_running_stats]
+    norms = [part for part in module.modules() if isinstance(part, batch_norms()) and part.track_running_stats]
     handles = [part.register_forward_pre_hook(note) for part in norms]
     handles += [part.register_forward_hook(mend) for part in norms]
     try:
