@@ -69,7 +69,7 @@ full: $(READY)
 
 docs: $(READY)
 	@# without --quiet, which would hide the warnings from --strict, too
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@$(BIN)/properdocs build --strict -f mkdocs.yml
 	@echo site/index.html
 
 package: $(READY)

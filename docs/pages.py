@@ -1,7 +1,7 @@
 """Pages that the site adds to the files of docs/: one per method and notebook, and those from the root, as CHANGELOG.
 
-MkDocs calls these functions (see `hooks` in mkdocs.yml). Formulas become MathML when the site is built. Browsers draw
-MathML themselves, so a page needs neither a script nor a font from another host.
+ProperDocs calls these functions (see `hooks` in mkdocs.yml). Formulas become MathML when the site is built. Browsers
+draw MathML themselves, so a page needs neither a script nor a font from another host.
 """
 
 import base64
@@ -22,10 +22,10 @@ from typing import Any
 
 import jax.numpy as jnp
 from latex2mathml.converter import convert
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.exceptions import PluginError
-from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
+from properdocs.config.defaults import ProperDocsConfig
+from properdocs.exceptions import PluginError
+from properdocs.structure.files import File, Files
+from properdocs.structure.pages import Page
 
 import fedspam
 from fedspam.federation import ledger
@@ -33,7 +33,7 @@ from fedspam.methods import METHODS, Entry, table
 from fedspam.methods.when import FAMILIES, WHEN
 from fedspam.problems import quadratics
 
-log = logging.getLogger("mkdocs.hooks.pages")  # a warning fails a strict build
+log = logging.getLogger("properdocs.hooks.pages")  # a warning fails a strict build
 ROOT = Path(__file__).parents[1]
 KEYS = table.ordered_keys()
 COPIED = {
@@ -50,7 +50,7 @@ SPELLINGS = {"{aligned}": "{align*}", r"\arg\min": r"\operatorname{arg}\min"}  #
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 
 
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
+def on_config(config: ProperDocsConfig) -> ProperDocsConfig:
     """Add the pages of the methods to the navigation, the version, and the link to the repository."""
     config.copyright = f"fedspam {fedspam.__version__} · {config.copyright}"
     config.repo_url = config.repo_url or repository()
@@ -65,7 +65,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     return config
 
 
-def on_files(files: Files, config: MkDocsConfig) -> Files:
+def on_files(files: Files, config: ProperDocsConfig) -> Files:
     """Add the generated pages."""
     for name, page in COPIED.items():
         files.append(File.generated(config, page, content=within((ROOT / name).read_text(), "docs/")))
@@ -81,7 +81,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def add_notebooks(files: Files, config: MkDocsConfig) -> None:
+def add_notebooks(files: Files, config: ProperDocsConfig) -> None:
     """Run every notebook, and add its page, its figures, and the notebook itself with the outputs."""
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         for source, text in zip(NOTEBOOKS, pool.map(executed, NOTEBOOKS), strict=True):
@@ -139,7 +139,7 @@ def notebook_page(name: str, notebook: dict[str, Any]) -> tuple[str, list[bytes]
     return "\n".join([*lines, where, ""]), pictures
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+def on_page_markdown(markdown: str, page: Page, config: ProperDocsConfig, files: Files) -> str:
     """Rewrite links between files of the repository to links between pages of the site."""
     if page.file.src_uri in WIDE:
         page.meta["hide"] = ["toc"]
@@ -164,7 +164,7 @@ def documented(directive: re.Match[str]) -> str:
     return f"## `{directive[1]}`\n\n```text\n{inspect.getdoc(found) or ''}\n```\n\n"
 
 
-def on_post_build(config: MkDocsConfig) -> None:
+def on_post_build(config: ProperDocsConfig) -> None:
     """Write the Markdown of every page beside it, and llms.txt, which lists all of them for programs that read."""
     site = Path(config.site_dir)
     for name, (_, text) in MARKDOWN.items():
@@ -185,7 +185,7 @@ def names_of(pages: Any) -> list[str]:
     return [name for part in parts for name in names_of(part)]
 
 
-def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+def on_page_content(content: str, page: Page, config: ProperDocsConfig, files: Files) -> str:
     """Convert formulas to MathML."""
 
     def mathml(found: re.Match[str]) -> str:
@@ -200,7 +200,7 @@ def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files
     return paired(FORMULA.sub(mathml, content))
 
 
-def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+def on_post_page(output: str, page: Page, config: ProperDocsConfig) -> str:
     """Write the version beside the name in the head of the page."""
     name = rf'(<span class="md-ellipsis">\s*{config.site_name})(\s*</span>)'
     return re.sub(name, rf'\1 <small class="version">{fedspam.__version__}</small>\2', output, count=1)

@@ -29,7 +29,7 @@ from fedspam.methods.when import FAMILIES
 from rooms import ROOMS
 
 pytestmark = pytest.mark.slow
-for _package in ("mkdocs", "material", "mkdocstrings", "latex2mathml"):
+for _package in ("properdocs", "material", "mkdocstrings", "latex2mathml"):
     if importlib.util.find_spec(_package) is None:
         pytest.skip(f"{_package} is not installed: pip install '.[docs]'", allow_module_level=True)
 
@@ -74,13 +74,13 @@ class Page(HTMLParser):
         self._inside = False
 
 
-(ARGUMENTS,) = re.findall(r"/mkdocs (build .*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+(ARGUMENTS,) = re.findall(r"/properdocs (build .*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
 def build(source: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     """Build a site as `make docs` does."""
-    command = [sys.executable, "-m", "mkdocs", *ARGUMENTS.split(), "--site-dir", str(folder)]
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "NO_MKDOCS_2_WARNING": "1", "FEDSPAM_REPOSITORY": REPOSITORY}
+    command = [sys.executable, "-m", "properdocs", *ARGUMENTS.split(), "--site-dir", str(folder)]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "FEDSPAM_REPOSITORY": REPOSITORY}
     return subprocess.run(
         command, cwd=source, env=environment, capture_output=True, text=True, timeout=3000, check=False
     )
