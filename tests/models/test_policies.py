@@ -11,6 +11,7 @@ from fedspam import Evaluation, Ragged, auto, fedavg, simulate, spam_ppa
 from fedspam.clients import Faults
 from fedspam.datasets import FederatedData
 from fedspam.methods import Epochs, fedadam, scaffold
+from fedspam.methods.auto import _whole as whole_loss
 from fedspam.models import from_torch, own_statistics, state_dict
 from fedspam.solvers import GradientDescent
 
@@ -182,3 +183,19 @@ def test_variance_reduction_draws_the_same_dropout_at_both_points():
     assert not np.array_equal(same["4.weight"], other["4.weight"])
     whole = jax.grad(clients.client(jnp.uint32(0)))(params, None)
     assert not np.array_equal(whole["4.weight"], same["4.weight"])
+
+
+def test_whole_gradients_of_auto_draw_dropout_from_the_key_where_clients_draw_minibatches():
+    key, other = jax.random.split(jax.random.key(1))
+    model = from_torch(module(0.5), normalization="recalibrated")
+    params = model.init(0)["params"]
+    client = Ragged.of(CLIENTS, model.loss, batch=4).client(jnp.uint32(0))
+    gradient = jax.jit(jax.grad(whole_loss(client)))
+    same, again, different = gradient(params, key), gradient(params, key), gradient(params, other)
+    assert all(map(np.array_equal, jax.tree.leaves(same), jax.tree.leaves(again)))
+    assert not np.array_equal(same["4.weight"], different["4.weight"])
+    # without dropout the key has no effect on a bit
+    still = from_torch(module(0.0), normalization="recalibrated")
+    gradient = jax.jit(jax.grad(whole_loss(Ragged.of(CLIENTS, still.loss, batch=4).client(jnp.uint32(0)))))
+    for drawn, plain in zip(*(jax.tree.leaves(gradient(params, one)) for one in (key, other)), strict=True):
+        np.testing.assert_array_equal(drawn, plain)
