@@ -10,7 +10,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -32,15 +32,24 @@ from fedspam.models.torch_graph import TorchNetwork, check_momentum, statistics_
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Adapted(Brief):
-    """A network of another framework: its initial parameters and statistics, and its scores."""
+    """A network of another framework: its initial parameters, and its scores."""
 
     first: Params
     run: Callable[[Params, Any, Any, Batch, bool], tuple[Any, dict[str, Array]]]  # also the statistics after it
-    running: Mapping[str, Array] = field(default_factory=dict)
-    norms: tuple[str, ...] = ()
 
     def init(self, key: Key) -> Params:
         return self.first
+
+    def __call__(self, params: Params, inputs: Any) -> Float[Array, "rows ..."]:
+        return self.run(params, None, inputs, Batch(jax.tree.leaves(inputs)[0].shape[0], None, None), False)[0]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AdaptedTraining(Adapted):
+    """One that has batch normalization or dropout: training differs from prediction."""
+
+    running: Mapping[str, Array]
+    norms: tuple[str, ...]
 
     def statistics(self) -> dict[str, Array]:
         """The running statistics of batch normalization; {} if there are none."""
@@ -103,7 +112,8 @@ def from_equinox(
     if len(axes) > 1:
         raise ValueError(f"batch normalization goes over axes of several names, {sorted(axes)}; give all the same")
     drops = jax.tree.leaves(module, is_leaf=lambda part: isinstance(part, equinox.nn.Dropout))
-    if "key" not in takes and any(isinstance(part, equinox.nn.Dropout) and part.p > 0 for part in drops):
+    drawing = any(isinstance(part, equinox.nn.Dropout) and part.p > 0 for part in drops)
+    if drawing and "key" not in takes:
         warnings.warn(
             f"{type(module).__name__} has dropout, which stays off, because its __call__ takes no key; give it one",
             stacklevel=2,
@@ -141,7 +151,8 @@ def from_equinox(
     affine = tuple(
         f"{name}.{leaf}" for name, part in norms.items() if part.weight is not None for leaf in ("weight", "bias")
     )
-    return Model(Adapted(params, run, running, affine), dtype, regularization, normalization=policy)
+    network = AdaptedTraining(params, run, running, affine) if norms or drawing else Adapted(params, run)
+    return Model(network, dtype, regularization, normalization=policy)
 
 
 @functools.cache
@@ -237,7 +248,9 @@ def from_flax(
         for name in ("scale", "bias")
         if getattr(part, name) is not None
     )
-    return Model(Adapted(first, run, running, affine), dtype, regularization, normalization=policy)
+    drawing = any(isinstance(part, nnx.RngStream) for _, part in nnx.iter_graph(module))
+    network = AdaptedTraining(first, run, running, affine) if norms or drawing else Adapted(first, run)
+    return Model(network, dtype, regularization, normalization=policy)
 
 
 @functools.cache
