@@ -15,7 +15,9 @@ import sys
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from pathlib import Path
+from threading import Lock
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +25,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 ROUNDS = 4  # in one program
+TRACING = Lock()  # PyTorch traces one module at a time
 
 
 def network(flags):
@@ -52,7 +55,10 @@ def of_kind(kind, dtype, flags):
 
     policy = Normalization("averaged")
     if kind == "bridge":
-        return dataclasses.replace(from_torch(network(flags), normalization="averaged"), dtype=dtype)
+        import torch
+
+        module = network(flags).to(getattr(torch, dtype))  # so that PyTorch traces it with inputs of this type
+        return dataclasses.replace(from_torch(module, normalization="averaged"), dtype=dtype)
     network_ = Residual((flags.side, flags.side, 3), 10, tuple(flags.widths), (2, 2, 2, 2))
     return Model(network_, dtype, normalization=policy)
 
@@ -62,15 +68,17 @@ def federated(kind, dtype, chunk, flags):
     from fedspam import Ragged, fedavg
     from fedspam.simulation import engine
 
-    model = of_kind(kind, dtype, flags)
-    clients = [rows(flags, 2 * flags.batch, kind == "bridge") for _ in range(flags.cohort)]
-    population = Ragged.of(clients, model.loss, batch=flags.batch)
-    setup, _ = engine.prepared(
-        fedavg(flags.cohort, flags.steps, 0.01), population, model.init(0), jax.random.key(0), chunk=chunk
-    )
-    carry = engine.begin(setup)[0]
-    args = (setup, carry, jnp.int32(0), jnp.int32(ROUNDS))
-    program = engine.advance.lower(*args, length=ROUNDS, every=ROUNDS, record=()).compile()
+    with TRACING if kind == "bridge" else nullcontext():
+        model = of_kind(kind, dtype, flags)
+        clients = [rows(flags, 2 * flags.batch, kind == "bridge") for _ in range(flags.cohort)]
+        population = Ragged.of(clients, model.loss, batch=flags.batch)
+        setup, _ = engine.prepared(
+            fedavg(flags.cohort, flags.steps, 0.01), population, model.init(0), jax.random.key(0), chunk=chunk
+        )
+        carry = engine.begin(setup)[0]
+        args = (setup, carry, jnp.int32(0), jnp.int32(ROUNDS))
+        lowered = engine.advance.lower(*args, length=ROUNDS, every=ROUNDS, record=())
+    program = lowered.compile()
     return lambda: jax.block_until_ready(program(*args).carry)
 
 

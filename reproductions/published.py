@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from fedspam.app.folders import csv_text
 
 MATCH, BEAT, SHORT, PART = "match", "beat", "fall short", "a slice"
@@ -77,9 +75,10 @@ class PublishedTable:
         ]
 
     def best(self) -> tuple[float, ...]:
-        """The best number of each column that was published for a federated method."""
+        """The best number of each column that was published for a federated method; NaN if there is none."""
         rows = [row.published for row in self.rows if row.published and row.federated]
-        return tuple(np.nanmax(rows, axis=0).tolist())
+        known = [[number for number in column if not math.isnan(number)] for column in zip(*rows, strict=True)]
+        return tuple(max(column, default=math.nan) for column in known or [[]] * len(self.columns))
 
     def verdict(self, row: PublishedRow) -> str:
         """'match' if all cells do; else the sign of the largest difference among the others; a slice has none."""

@@ -169,6 +169,13 @@ def test_a_folder_without_the_patients_is_refused(tmp_path):
         flamby_heart.heart_table(folder=tmp_path)
 
 
+def test_rows_without_published_ones_have_no_reference():
+    table = PublishedTable("toy", "Toy", "nobody", ("a", "b"), 2.0, (PublishedRow("auto", "", (0.5, 0.6)),), ())
+    assert np.isnan(table.best()).all()
+    assert table.verdict(table.rows[0]) == MATCH
+    assert markdown(table.csv()).splitlines()[2].startswith("| auto | best federated | **0.500** (–, –) |")
+
+
 def test_a_slice_is_not_compared():
     rows = (PublishedRow("far", "", (0.2,), (0.9,)),)
     table = PublishedTable("toy", "Toy", "nobody", ("a",), 2.0, rows, (), comparable=False)
