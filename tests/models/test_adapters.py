@@ -13,6 +13,8 @@ from fedspam.methods import fedavg
 from fedspam.models import conv_general_dilated, from_equinox, from_flax, from_torch, mlp, own_statistics
 from fedspam.solvers import GradientDescent
 
+KEY = jax.random.key(0)
+
 
 def rows(seed, count, inputs=4, classes=3):
     rng = np.random.default_rng(seed)
@@ -262,6 +264,45 @@ def test_batch_norm_that_cannot_be_masked_is_refused():
         from_flax(Both(nnx.Rngs(0)), normalization="averaged")
     with pytest.raises(ValueError, match=r"mode='batch'"):
         from_equinox(equinox.nn.Sequential([equinox.nn.BatchNorm(3, "batch", mode="ema")]), normalization="averaged")
+
+
+def test_equinox_layers_that_would_be_wrong_silently_are_refused():
+    equinox = pytest.importorskip("equinox")
+
+    class Layers(equinox.Module):
+        part: equinox.Module
+
+        def __init__(self, make):
+            self.part = make()
+
+        def __call__(self, row, state):
+            return self.part(row, state)
+
+    spectral = lambda: equinox.nn.SpectralNorm(equinox.nn.Linear(4, 3, key=KEY), "weight", key=KEY)
+    with pytest.raises(ValueError, match=r"part.uv_index is state of another layer.*leave that layer out"):
+        from_equinox(*equinox.nn.make_with_state(Layers)(spectral))
+    norm = lambda axis: equinox.nn.make_with_state(Layers)(lambda: equinox.nn.BatchNorm(4, axis, mode="batch"))
+    with pytest.raises(ValueError, match=r"several names, \['devices', 'rows'\]; give all the same"):
+        from_equinox(*norm(("rows", "devices")), normalization="averaged")
+    model = from_equinox(*norm(("rows",)), normalization="averaged")
+    assert model.logits(model.init(0), jnp.ones((5, 4))).shape == (5, 4)
+
+
+def test_equinox_dropout_that_gets_no_key_stays_off():
+    equinox = pytest.importorskip("equinox")
+
+    class Dropping(equinox.Module):
+        layer: equinox.nn.Linear
+        drop: equinox.nn.Dropout
+
+        def __call__(self, row):
+            return self.drop(self.layer(row))
+
+    with pytest.warns(UserWarning, match="takes no key; give it one"):
+        model = from_equinox(Dropping(equinox.nn.Linear(4, 3, key=KEY), equinox.nn.Dropout(0.5)))
+    clients = Ragged.of([rows(0, 6)], model.loss, batch=2)
+    run = simulate(fedavg(1, 2, 0.1), clients, model.init(0), rounds=1, key=0)
+    assert run.status.ok
 
 
 @pytest.mark.parametrize(("name", "adapter"), [("torch", from_torch), ("equinox", from_equinox), ("flax", from_flax)])

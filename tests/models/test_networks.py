@@ -110,6 +110,15 @@ def test_dropout_is_unbiased_and_drops_whole_channels_of_images():
     assert not np.array_equal(drawn, np.asarray(draw(jax.random.key(3))).reshape(7, 4, 4))
 
 
+def test_a_layer_that_drops_everything_has_no_gradient():
+    network = Dropped((6, 6, 2), 3, (4,), (3, 3), (2,), (5,), dropout=(("dense0", 1.0),))
+    params, rows = network.init(jax.random.key(0)), jnp.asarray(RNG.normal(size=(7, 6, 6, 2)), jnp.float32)
+    total = lambda params: jnp.sum(network.apply(params, {}, rows, key=jax.random.key(1), train=True)[0])
+    gradient = jax.grad(total)(params)
+    assert not np.any(gradient["conv0"]["kernel"])
+    assert np.any(gradient["dense1"]["bias"])
+
+
 def test_sizes_of_the_networks_of_papers():
     sizes = {
         resnet18: 11_173_962, resnet20: 272_474, vgg11: 9_750_922, nvflare_cnn: 3_491_530

@@ -104,16 +104,26 @@ def from_equinox(
         import equinox
     policy, takes = normalization_of(normalization), inspect.signature(type(module).__call__).parameters
     is_norm = lambda part: isinstance(part, equinox.nn.BatchNorm)
-    named, _ = jax.tree.flatten_with_path(module, is_leaf=is_norm)
+    is_state = lambda part: isinstance(part, equinox.nn.StateIndex)
+    named, _ = jax.tree.flatten_with_path(module, is_leaf=lambda part: is_norm(part) or is_state(part))
     norms = {trees.path_name(path): part for path, part in named if is_norm(part)}
+    strange = sorted(trees.path_name(path) for path, part in named if is_state(part))
+    if strange:
+        raise ValueError(
+            f"{strange[0]} is state of another layer than equinox.nn.BatchNorm, and would stay as it is; leave that "
+            "layer out"
+        )
     if any(part.mode != "batch" for part in norms.values()):
         raise ValueError("equinox.nn.BatchNorm(mode='ema') trains by its running statistics; make it with mode='batch'")
-    axes = {part.axis_name for part in norms.values()}
+    several = lambda axis: axis if isinstance(axis, list | tuple) else [axis]
+    axes = {axis for part in norms.values() for axis in several(part.axis_name)}
     if len(axes) > 1:
-        raise ValueError(f"batch normalization goes over axes of several names, {sorted(axes)}; give all the same")
+        names = sorted(map(str, axes))
+        raise ValueError(f"batch normalization goes over axes of several names, {names}; give all the same")
     drops = jax.tree.leaves(module, is_leaf=lambda part: isinstance(part, equinox.nn.Dropout))
-    drawing = any(isinstance(part, equinox.nn.Dropout) and part.p > 0 for part in drops)
-    if drawing and "key" not in takes:
+    drops = [part for part in drops if isinstance(part, equinox.nn.Dropout) and part.p > 0]
+    drawing = bool(drops) and "key" in takes
+    if drops and not drawing:
         warnings.warn(
             f"{type(module).__name__} has dropout, which stays off, because its __call__ takes no key; give it one",
             stacklevel=2,
@@ -127,7 +137,7 @@ def from_equinox(
     params, rest = equinox.partition(equinox.nn.delete_init_state(module), equinox.is_inexact_array)
 
     def run(params: Params, statistics: Any, inputs: Any, batch: Batch, train: bool) -> tuple[Any, dict[str, Array]]:
-        kind, still = _equinox_norm(), not train or batch.key is None
+        kind, still = _equinox_norm(), not train or batch.key is None or "key" not in takes
         replaced = lambda part: kind(part, batch.kept, train, statistics is None, grouped) if is_norm(part) else part
         inner = equinox.nn.inference_mode(equinox.combine(params, rest), value=still)
         inner = jax.tree.map(replaced, inner, is_leaf=is_norm)

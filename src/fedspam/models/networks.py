@@ -182,6 +182,8 @@ class Dropped(Convolutional):
         def drop(hidden: Any, layer: str) -> Any:
             if not rates.get(layer):
                 return hidden
+            if rates[layer] == 1:
+                return jnp.zeros_like(hidden)
             channels = (1,) * (hidden.ndim - 2) if layer.startswith("conv") else hidden.shape[1:-1]
             stays = 1 - rates[layer]
             coins = jax.random.bernoulli(
