@@ -248,3 +248,60 @@ def test_statistics_over_all_batches_so_far_are_refused():
     for build in (from_torch, torch_params):
         with pytest.raises(ValueError, match=r"momentum=None.*give it a momentum"):
             build(module, normalization="averaged")
+
+
+class Unused(torch.nn.Module):
+    """One normalization sees the batch alone, and one sees nothing."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.unused = net(), torch.nn.BatchNorm1d(2)
+        self.batch = torch.nn.BatchNorm1d(3, track_running_stats=False)
+
+    def forward(self, features):
+        return self.batch(self.body(features))
+
+
+def test_normalizations_without_statistics_of_a_batch_have_those_that_they_had():
+    client = torch_clients(Unused, cross_entropy, loader, normalization="local")(context(0))
+    own = client.own(torch_params(Unused(), "local"))
+    model = from_torch(Unused(), normalization="local", compiled=True)
+    due = own_statistics(model.init(0), Ragged.of(CLIENTS, model.loss))["statistics"]
+    found = own["statistics"]
+    for name, leaf in due.items():
+        np.testing.assert_allclose(found[name], leaf[0], rtol=TOLERANCE, atol=TOLERANCE)
+    assert set(found) - set(due) == {"unused.running_mean", "unused.running_var"}
+    np.testing.assert_array_equal(found["unused.running_mean"], np.zeros(2))
+    np.testing.assert_array_equal(found["unused.running_var"], np.ones(2))
+
+
+class Augmented(torch.utils.data.Dataset):
+    """One row, whose augmentation is drawn when it is read."""
+
+    def __init__(self):
+        self.drawn = []
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        self.drawn.append(float(torch.rand(())))
+        return torch.full((4,), self.drawn[-1]), torch.tensor(1)
+
+
+def test_a_row_that_stands_for_two_is_drawn_once():
+    """Its copy is there for PyTorch, which refuses one value per channel, and has the same augmentation."""
+    for policy, rows in (("averaged", 2), ("group", 1)):
+        data, seen = Augmented(), []
+
+        def loss(model, batch, seen=seen):
+            seen.append(batch[0])
+            return cross_entropy(model, batch)
+
+        make = lambda client, partitions, data=data: torch.utils.data.DataLoader(data, batch_size=1)
+        client = torch_clients(net, loss, make, normalization=policy)(context())
+        client.predicted(torch_params(net(), policy))
+        assert len(data.drawn) == 1
+        assert seen[0].shape == (rows, 4)
+        assert bool(torch.all(seen[0] == data.drawn[0]))

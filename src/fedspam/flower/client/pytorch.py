@@ -266,9 +266,12 @@ class TorchAnswer:
             axes = [axis for axis in range(inputs.ndim) if axis != 1]
             found[part] = (inputs.mean(axes), (inputs**2).mean(axes))
 
-        norms = {name: part for name, part in module.named_modules() if isinstance(part, batch_norms())}
+        tracking = set(_tracking(module))
+        norms = {name: part for name, part in module.named_modules() if part in tracking}
         for part in norms.values():
             part.train()
+            # those of a layer that sees no batch stay as they are
+            found[part] = (part.running_mean.clone(), part.running_var + part.running_mean**2)
         handles = [part.register_forward_pre_hook(note) for part in norms.values()]
         try:
             with torch.no_grad():
@@ -334,9 +337,10 @@ class TorchAnswer:
 
     def _loss(self, module: Any, rows: "LoaderRows", indices: Any, words: Words) -> Any:
         like = next(module.parameters())
-        alone = len(indices) == 1 and self.normalization is not None
+        normed = self.normalization is not None and any(isinstance(part, batch_norms()) for part in module.modules())
+        alone = len(indices) == 1 and normed
         with _drawing(words), _doubled(module) if alone else nullcontext():
-            return self.loss(module, _moved(rows.batch_of([*indices, *indices] if alone else indices), like))
+            return self.loss(module, _moved(rows.batch_of(indices, 2 if alone else 1), like))
 
 
 @dataclass(frozen=True)
@@ -373,8 +377,9 @@ class LoaderRows:
             return np.arange(self.count)
         return shuffled.choice(self.count, self.batch, replace=False)
 
-    def batch_of(self, indices: Any) -> Any:
-        return self.loader.collate_fn([self.loader.dataset[int(index)] for index in indices])
+    def batch_of(self, indices: Any, copies: int = 1) -> Any:
+        """The batch of these rows, each read once, so that copies have the same augmentation."""
+        return self.loader.collate_fn([self.loader.dataset[int(index)] for index in indices] * copies)
 
 
 @functools.cache
@@ -397,6 +402,11 @@ def _prepared(module: Any, policy: Normalization | None) -> Any:
 def _statistics(module: Any) -> dict[str, Any]:
     """The running statistics that are averages; counters are not."""
     return {name: leaf for name, leaf in statistics_of(module).items() if leaf.is_floating_point()}
+
+
+def _tracking(module: Any) -> list[Any]:
+    """The layers that keep running statistics."""
+    return [part for part in module.modules() if isinstance(part, batch_norms()) and part.track_running_stats]
 
 
 @contextmanager
@@ -422,7 +432,7 @@ def _doubled(module: Any) -> Iterator[None]:
         # the rounding of x minus its mean would be divided by the root of epsilon
         return None if count > 1 else 0 * output + (0 if part.bias is None else part.bias)
 
-    norms = [part for part in module.modules() if isinstance(part, batch_norms()) and part.track_running_stats]
+    norms = _tracking(module)
     handles = [part.register_forward_pre_hook(note) for part in norms]
     handles += [part.register_forward_hook(mend) for part in norms]
     try:
