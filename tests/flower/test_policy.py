@@ -12,6 +12,7 @@ pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from fedspam import __version__, fedavg, spam_pp
+from fedspam._internal import describe
 from fedspam.flower import FedspamStrategy, LoopbackGrid, Replies, client_app, clients_of, export_works, to_arrays
 from fedspam.flower.client import policy
 from fedspam.flower.client.policy import Policy
@@ -188,12 +189,24 @@ def test_a_program_behind_a_relay_is_not_asked_for_what_the_policy_refuses(tmp_p
     assert asked(tmp_path) == [False] * ROUNDS
 
     context = Context(1, 1, {"partition-id": OWN, "policy": str(tmp_path / "policy.toml")}, RecordDict(), {})
-    described = [{"description": json.dumps({"method": {"name": name}})} for name in ("fedavg", "spam_pp")]
-    for more, due in (({}, f"{reason}'unknown'"), (described[0], f"{reason}'fedavg'"), (described[1], "false ended")):
-        for head in ({"schema": str(due), **more}, {"schema": str(due)}):
-            content = RecordDict({envelope.HEADER: ConfigRecord(head)})
-            reply = relay(Message(content, 1, "train.train"), context)
-            assert str(reply.content[envelope.HEADER]["refused"]).startswith(due)
+    first, second = ({"method": {"name": name}} for name in ("fedavg", "spam_pp"))
+    told = lambda schema, description: {"schema": schema, "description": json.dumps(description)}
+    of = lambda description: describe.digest(description)[:32]
+    refused = [
+        ({}, "the message asks for work and names no schema"),
+        ({"schema": of(first)}, f"{reason}'unknown'"),
+        (told(of(first), first), f"{reason}'fedavg'"),
+        ({"schema": of(first)}, f"{reason}'fedavg'"),
+        (told(of(first), second), "the description in the message is not that of its schema"),
+        ({"schema": of(first)}, f"{reason}'fedavg'"),
+        (told(of(first), [second]), "the description in the message cannot be read"),
+        (told(of(second), second), "false ended"),
+        ({"schema": of(second)}, "false ended"),
+    ]
+    for head, due in refused:
+        content = RecordDict({envelope.HEADER: ConfigRecord(head)} if head else {})
+        reply = relay(Message(content, 1, "train.train"), context)
+        assert str(reply.content[envelope.HEADER]["refused"]).startswith(due)
 
 
 def test_damaged_lines_of_the_log_count_nothing(tmp_path):

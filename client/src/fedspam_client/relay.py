@@ -8,6 +8,7 @@ Flower starts a process per message itself. Its own interface for such processes
 changed its transport between releases and is not documented for other languages, so programs do not speak it.
 """
 
+import hashlib
 import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 
+from fedspam_client._shared._internal import strict
 from fedspam_client._shared.flower.client.policy import guard
 from fedspam_client._shared.flower.wire import envelope
 from fedspam_client._shared.flower.wire.node import RefusedError, facts, method_of, quiet, refusal
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from fedspam_client._shared.flower.privacy.secure_client import SecureSum
 
 SLOT, STATE, KNOWN = "fedspam-relay", "state", "fedspam-relay-method"
+LARGEST, DEPTH = 2**24, 200  # bytes and levels of a description that is read
 
 
 def relay_app(
@@ -73,10 +76,19 @@ def _described(message: Message, context: Context) -> tuple[str | None, str | No
     """The name of the method, which only a first message describes, and the digest of its schema."""
     head = message.content.config_records.get(envelope.HEADER, {})
     if "schema" not in head:
+        if message.metadata.message_type.startswith("train."):
+            raise RefusedError("the message asks for work and names no schema, which a policy may be about")
         return None, None  # a trip of a secure sum
     known, schema = context.state.config_records.get(KNOWN, {}), str(head["schema"])
     if "description" in head:
-        method = method_of(json.loads(str(head["description"])))
+        try:
+            description = strict.json_object(str(head["description"]).encode(), size=LARGEST, depth=DEPTH)
+        except strict.MalformedError as error:
+            raise RefusedError(f"the description in the message cannot be read: {error}") from None
+        text = json.dumps(description, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        if hashlib.sha256(text.encode()).hexdigest()[:32] != schema:  # a policy would be obeyed for another method
+            raise RefusedError(f"the description in the message is not that of its schema, {schema:.40}")
+        method = method_of(description)
         context.state[KNOWN] = ConfigRecord({"schema": schema, "method": method})
         return method, schema
     return str(known["method"]) if known.get("schema") == schema else "unknown", schema

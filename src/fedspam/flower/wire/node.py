@@ -53,7 +53,8 @@ def partition_of(context: Context) -> int:
 
 def method_of(description: Mapping[str, Any]) -> str:
     """The name of the method that a schema describes; that of its class if it has none."""
-    method = description.get("method", {})
+    method = description.get("method")
+    method = method if isinstance(method, Mapping) else {}
     return str(method.get("name", method.get("type")))
 
 
