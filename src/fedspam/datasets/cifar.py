@@ -34,12 +34,14 @@ def _part(names: tuple[str, ...], folder: str | Path | None) -> dict[str, np.nda
         images = rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
         return {"features": np.ascontiguousarray(images), "label": rows[:, 0].astype(np.int32)}
     path = data_path(f"cifar10/{LABELS[names]}", folder)
-    with guarded(path, "the labels of the sheets"), opened(path, "rt", "the labels of the sheets") as file:
-        label = np.asarray(json.load(file), np.int32)
+    kind = "the labels of the sheets"
+    with guarded(path, kind), opened(path, "rt", kind, most=MOST_BYTES) as file:
+        given = json.load(file)
     images = np.concatenate([_sheet(each) for each in paths])
-    if label.shape != images.shape[:1] or label.min() < 0 or label.max() > 9:
-        raise ValueError(f"{path} must hold {len(images)} labels from 0 to 9; fetch it again")
-    return {"features": images, "label": label}
+    whole = isinstance(given, list) and all(type(label) is int and 0 <= label <= 9 for label in given)
+    if not whole or len(given) != len(images):
+        raise ValueError(f"{path} must hold a list of {len(images)} whole labels from 0 to 9; fetch it again")
+    return {"features": images, "label": np.asarray(given, np.int32)}
 
 
 def _batch(path: Path) -> np.ndarray:
@@ -58,11 +60,12 @@ def _sheet(path: Path) -> np.ndarray:
     """A sheet has one image per line, its pixels row by row."""
     from PIL import Image  # here, since only sheets need it
 
-    with (
-        guarded(path, KIND),
-        opened(path, "rb", KIND, most=MOST_BYTES) as file,
-        Image.open(file, formats=["PNG"]) as sheet,
-    ):
-        if sheet.width != PIXELS or sheet.height * ROW > MOST_BYTES or sheet.mode != "RGB":
-            raise ValueError(f"{path} has {sheet.size} pixels of {sheet.mode}; it should be {KIND}")
-        return np.asarray(sheet).reshape(-1, 32, 32, 3)
+    with guarded(path, KIND), opened(path, "rb", KIND, most=MOST_BYTES) as file:
+        try:
+            sheet = Image.open(file, formats=["PNG"])
+        except Image.DecompressionBombError as error:  # not a ValueError
+            raise ValueError(error) from None
+        with sheet:
+            if sheet.width != PIXELS or sheet.height * ROW > MOST_BYTES or sheet.mode != "RGB":
+                raise ValueError(f"{path} has {sheet.size} pixels of {sheet.mode}; it should be {KIND}")
+            return np.asarray(sheet).reshape(-1, 32, 32, 3)
