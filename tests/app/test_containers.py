@@ -46,6 +46,24 @@ def test_only_the_port_of_the_proxy_is_open(project):
         assert services[name]["network_mode"] == "service:superlink"
 
 
+def test_a_service_that_needs_another_is_never_enabled_without_it(project):
+    """Compose enables the profiles of a service that a command names, not of those that it needs, and then ends."""
+    services, checked = compose(project), []
+    for name, service in services.items():
+        shared = service.get("network_mode", "").removeprefix("service:")
+        for other in {*service.get("depends_on", []), *([shared] if shared else [])}:
+            assert set(service["profiles"]) <= set(services[other]["profiles"]), (name, other)
+            checked.append(name)
+    assert checked == ["proxy", "tools"]
+
+
+def test_users_other_than_that_of_the_image_can_write_the_state(project):
+    """A user without an entry in the image belongs to group 0 there, to which the folder and new volumes belong."""
+    text = (project / "deploy" / "Dockerfile").read_text()
+    assert "chown app:0 /state && chmod 770 /state" in text
+    assert compose(project, USER_ID="1001")["superlink"]["user"] == "1001"
+
+
 def test_no_service_can_do_more_than_it_needs(project):
     for service in compose(project).values():
         assert service["read_only"] is True
