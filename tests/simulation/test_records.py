@@ -209,6 +209,23 @@ def test_rows_that_others_packed_are_refused(tmp_path, how, rounds):
         go(folder=tmp_path, resume=True)
 
 
+@pytest.mark.parametrize("name", ["checkpoint-000000030.safetensors", "best.safetensors"])
+def test_a_good_state_of_other_names_is_refused_and_left_alone(tmp_path, name):
+    """Another version of a method may keep other things: what the older one wrote is not damaged, nor lost."""
+    keep = Keep(best="norm", every=10)
+    go(folder=tmp_path, keep=keep)
+    path = tmp_path / name
+    arrays, facts = files.unpack(path.read_bytes(), path, size=files.FRAME)
+    facts = {key: value for key, value in facts.items() if key not in ("format", "sha256")}
+    renamed = {key.replace(".g", ".estimate"): array for key, array in arrays.items()}
+    assert renamed.keys() != arrays.keys()
+    path.write_bytes(files.pack(renamed, **facts))
+    before = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+    with pytest.raises(RecordError, match=rf"{name} holds .*estimate.* where this version .*g; resume with the"):
+        go(folder=tmp_path, resume=True, keep=keep)
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == before
+
+
 def test_old_damage_does_not_outlive_new_checkpoints(tmp_path):
     """After going back, what is written is newer than the damaged files, whatever their numbers."""
     go(folder=tmp_path)

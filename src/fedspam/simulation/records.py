@@ -298,8 +298,14 @@ class Store:
         arrays, facts = files.unpack(files.read(path, size=size), path, size=size)
         if facts.get("run") != self.run or facts.get("kind") != "state":
             raise DamagedError(f"{path} belongs to another run")
-        if arrays.keys() != set(names):
-            raise DamagedError(f"{path} does not hold a state of this method")
+        if arrays.keys() != set(names):  # it is good, so another version wrote it: what is not damaged is not removed
+            kept, due = (
+                ", ".join(sorted(part)[:3]) for part in (arrays.keys() - set(names), set(names) - arrays.keys())
+            )
+            raise RecordError(
+                f"{path} holds a state that has {kept or 'nothing'} where this version of the method has "
+                f"{due or 'nothing'}; resume with the version of fedspam that began it, or start in another folder"
+            )
         return jax.tree.unflatten(
             jax.tree.structure(shapes),
             [restored(arrays[name], leaf, path) for name, leaf in zip(names, leaves, strict=True)],
