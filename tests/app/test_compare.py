@@ -556,6 +556,7 @@ def test_the_problems_of_the_sweep_are_what_they_say():
         ("--methods ,", "there are no methods to compare"),
         ("--problem mushroom", "problem = 'mushroom' must be one of"),
         ("--problem mushroom", "did you mean 'mushrooms'?"),
+        ("--problem=", "problem = '' must be one of"),
         ("--problem heart --cohort 5", "cohort = 5 is larger than the 4 clients of 'heart'; choose at most 4"),
         ("--sweep --cohort 500", "cohort = 500 is larger than the 200 clients of 'the sweep'"),
         ("--sweep --problem ridge", "cannot be combined with the sweep"),

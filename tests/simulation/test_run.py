@@ -179,6 +179,15 @@ def test_resuming_gives_the_bits_of_the_undisturbed_run(clients, tmp_path):
     np.testing.assert_array_equal(resumed.probes["norm"], whole.probes["norm"])
 
 
+def test_a_folder_may_be_anything_that_names_a_path(clients, tmp_path):
+    class Place:
+        def __fspath__(self):
+            return str(tmp_path / "run")
+
+    simulate(METHOD, clients, jnp.ones(4), rounds=1, key=5, folder=Place())  # type: ignore[arg-type]
+    assert (tmp_path / "run" / "manifest.json").is_file()
+
+
 @pytest.mark.slow
 def test_another_run_is_not_resumed(clients, tmp_path):
     simulate(METHOD, clients, jnp.ones(4), rounds=10, key=5, folder=tmp_path)

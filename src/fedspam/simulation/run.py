@@ -164,7 +164,8 @@ def simulate(
     seen = ProgressBar(rounds) if isinstance(observe, str) else observe
     length = _length(population, keep, every, until, seen)
 
-    opened = records.Store(folder, keep, shared=True) if isinstance(folder, str | Path) else nullcontext(folder)
+    is_open = isinstance(folder, records.Store | None)  # or there is none
+    opened = nullcontext(folder) if is_open else records.Store(folder, keep, shared=True)
     with opened as store, lending(setup, length, rounds) as lend:
         options = {"probe": probe, "watch": watch, "every": every, "record": record}
         options |= {"codecs": setup.codecs} if setup.codecs else {}  # without any, older folders can be resumed

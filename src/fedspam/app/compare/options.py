@@ -126,7 +126,7 @@ def checked(
         plan = replace(PLAN, **given)
         check_cohort(plan.cohort, CLIENTS, "the sweep")
         return CompareOptions(None, tuple(key for key in keys if key != HERO), plan)
-    name = problem or "quadratics"
+    name = "quadratics" if problem is None else problem
     checks.one_of("problem", name, PROBLEMS)
     named = PROBLEMS[name]
     if metric not in ("gradient", "accuracy"):

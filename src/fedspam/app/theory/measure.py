@@ -37,7 +37,7 @@ def show(options: argparse.Namespace) -> int:
         with jax.enable_x64(own.double):
             made = own.experiment
             return _show(options, own.name, own.what, made.population, made.start, own.cohort, {})
-    name = options.problem or "quadratics"
+    name = "quadratics" if options.problem is None else options.problem
     with refusing():
         checks.one_of("problem", name, PROBLEMS)
     problem = load(name, options.data)
