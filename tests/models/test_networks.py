@@ -138,6 +138,7 @@ def test_sizes_of_the_networks_of_papers():
         (lambda: Dropped((6, 6, 2), 3, (4,), (3, 3), (2,), (5,), dropout=(("conv1", 0.5),)), "dropout = 'conv1'"),
         (lambda: Dropped((6, 6, 2), 3, (4,), (3, 3), (2,), (5,), dropout=(("conv0", 1.5),)), "dropout of conv0"),
         (lambda: resnet20(normalization="layer"), "normalization = 'layer'"),
+        (lambda: resnet20(normalization=None), "normalization = None must be one of"),
     ],
 )
 def test_wrong_sizes_are_refused(make, message):

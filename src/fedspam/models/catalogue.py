@@ -97,7 +97,7 @@ def _residual(
     classes: int, shape: tuple[int, ...], widths: tuple[int, ...], blocks: tuple[int, ...],
     normalization: Normalization | str, dtype: str,
 ) -> Model:  # fmt: skip
-    policy = Normalization(normalization) if isinstance(normalization, str) else normalization
+    policy = normalization if isinstance(normalization, Normalization) else Normalization(normalization)
     norm = "group" if policy.policy == "group" else "batch"
     network = Residual(tuple(shape), classes, widths, blocks, norm)
     return Model(network, dtype, normalization=None if norm == "group" else policy)
