@@ -203,6 +203,14 @@ def test_methods_that_would_leave_statistics_where_they_began_are_refused():
         METHODS["fedavg"](3).train(client, jax.random.key(0), x=first, local_rate=0.1)
 
 
+@pytest.mark.parametrize("policy", ["averaged", "recalibrated"])
+def test_parameters_without_the_statistics_that_travel_are_refused(policy):
+    with pytest.raises(
+        ValueError, match=rf"these have none; give model.init\(0\), or torch_params\(module, '{policy}'\)"
+    ):
+        Normalization(policy).around(METHODS["fedavg"](3), torch_params(net(), "local"))
+
+
 @pytest.mark.parametrize(
     ("policy", "name"),
     [

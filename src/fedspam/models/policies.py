@@ -66,12 +66,17 @@ class Normalization:
         Arguments:
             params: the initial ones, with the statistics beside them where these travel.
         """
+        statistics = parted(params)[1]
+        if self.travels and statistics is None:
+            raise ValueError(
+                f"normalization = {self.policy!r} needs parameters with running statistics beside them, and these have "
+                f"none; give model.init(0), or torch_params(module, {self.policy!r})"
+            )
         if self.policy == "averaged":
             _check_averages(method)
         if self.policy != "recalibrated" or isinstance(method, Recalibrated):
             return method
-        statistics = parted(params)[1] or {}
-        shapes = tuple((name, tuple(leaf.shape)) for name, leaf in sorted(statistics.items()))
+        shapes = tuple((name, tuple(leaf.shape)) for name, leaf in sorted((statistics or {}).items()))
         return Recalibrated(method, shapes, every=self.every, clients=self.clients)
 
 
