@@ -98,7 +98,7 @@ WRONG = [
     (["compare", "q.toml", "--run.seed", f"0,{LARGE}"], "must be different whole numbers below 10^9"),
     (["compare", "q.toml", "--run.seed", "0,٨"], "must be different whole numbers below 10^9"),
     (["compare", "drawn.toml", "--data.dimension", "1000000"], "rows would take 11.3 GiB"),
-    (["methods", "[/nothing]"], "unrecognized arguments: [/nothing]"),
+    (["methods", "[/nothing]"], "method '[/nothing]' is unknown; see fedspam methods"),
     (["cite", "[/x]"], "method = '[/x]' is unknown"),
     (["cite", ""], "method = '' is unknown"),
     (["measure", "--steps", "2000000000"], "--steps: '2000000000' must be a whole number from 2 to 10000"),
