@@ -1,6 +1,6 @@
 """NVFlare's cifar10-sim: eight clients, four ways to split CIFAR-10, and FedProx, FedOpt and SCAFFOLD on the hardest.
 
-A cell takes about a minute on a GPU and days on a CPU. The table can be continued, also in parts on several machines,
+A cell takes many minutes on a GPU and days on a CPU. The table can be continued, also in parts on several machines,
 whose curves (CSV files) are then put into one folder.
 
     python reproductions/nvflare_cifar10.py --out runs/nvflare --resume
