@@ -137,6 +137,7 @@ def test_a_server_that_asks_fewer_clients_than_share_the_noise_learns_nothing():
         run_of(privacy, cohort_size=3, secure=SecureSum(least=3))
 
 
+@pytest.mark.slow
 def test_a_sum_that_lost_clients_with_their_noise_is_not_unmasked():
     privacy = summed(1.0, 4.0, 6)
 

@@ -16,7 +16,7 @@ from flwr.clientapp import ClientApp
 
 from fedspam import fedavg
 from fedspam.flower import FedspamStrategy, LoopbackGrid, Replies, client_app, clients_of, to_arrays
-from fedspam.flower.server import events, introductions
+from fedspam.flower.server import events, introductions, nodes as directories
 from fedspam.flower.server.nodes import NodeDirectory
 from fedspam.flower.wire import envelope
 from fedspam.flower.wire.schema import Schema
@@ -39,7 +39,8 @@ def quiet(caplog):
 def at_once(monkeypatch):
     """Nodes are asked again without a rest, and the start waits for nobody, so that no test depends on time."""
     monkeypatch.setattr(introductions, "REST", 0.0)
-    monkeypatch.setattr(introductions, "LONGEST", 0.0)
+    for module in (introductions, directories):
+        monkeypatch.setattr(module, "LONGEST", 0.0)
 
 
 def go(twist=None, *, folder=None, rounds=ROUNDS, clients=CLIENTS, app=APP, timeout=5.0, **options):
