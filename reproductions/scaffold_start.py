@@ -1,4 +1,4 @@
-"""Why SCAFFOLD stays at chance on NIID-Bench's leader board with 100 parties: its controls begin with random weights.
+"""What can hold SCAFFOLD at chance on NIID-Bench's leader board with 100 parties: controls that begin at random.
 
 `experiments.py` of the bench makes the server's control and those of the parties from a randomly initialized network
 (`c_globals = init_nets(...)`, then `net.load_state_dict(c_global_para)` for all `c_nets`). The paper begins with 0.
